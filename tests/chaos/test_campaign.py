@@ -47,7 +47,7 @@ def test_a_sample_of_the_campaign(tmp_path: Path) -> None:
 
     In CI the seeds are the same every time; elsewhere each run has others, which it prints.
     """
-    first = 0 if os.environ.get("CI") else random.SystemRandom().randrange(10**6)
+    first = 60 if os.environ.get("CI") else random.SystemRandom().randrange(10**6)
     summary = campaign(tmp_path, "--seeds", f"{first}:{first + SAMPLE}", "--seconds", SECONDS)
     assert summary["failed"] == {}
 
